@@ -1,5 +1,7 @@
 #include "checkpoint/gguf_config.h"
 
+#include "checkpoint/gguf_names.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -72,6 +74,8 @@ public:
 
 private:
     Status architecture() {
+        NIBBLE_TRY(row_, find_gguf_architecture(arch_));
+        if (!row_.model_type.empty()) return by_row();
         if (arch_ == "llama") return llama();
         if (arch_ == "qwen2" || arch_ == "qwen3" || arch_ == "qwen3moe") return qwen();
         if (arch_ == "gemma3") return gemma3();
@@ -134,8 +138,8 @@ private:
         return values[0];
     }
 
-    template <size_t N>
-    Status only_known_keys(const std::array<const char*, N>& extra) const {
+    template <class List>
+    Status only_known_keys(const List& extra) const {
         const std::string prefix = arch_ + ".";
         for (const GgufKv& kv : m_.entries()) {
             if (!kv.key.starts_with(prefix)) continue;
@@ -160,12 +164,12 @@ private:
                    size(has("attention.head_count_kv") ? "attention.head_count_kv" : "attention.head_count"));
         NIBBLE_TRY(c_["head_dim"], gguf_head_dim(m_, arch_));
         NIBBLE_TRY(c_["intermediate_size"], size("feed_forward_length"));
-        return limits("rms_norm_eps");
+        return row_.model_type.empty() ? limits("rms_norm_eps") : Status(Ok{});
     }
 
-    Status limits(std::string_view epsilon) {
+    Status limits(std::string_view epsilon, std::string_view name = "layer_norm_rms_epsilon") {
         NIBBLE_CHECK(integer("max_position_embeddings", "context_length"));
-        NIBBLE_CHECK(number(epsilon, "attention.layer_norm_rms_epsilon"));
+        NIBBLE_CHECK(number(epsilon, fmt::format("attention.{}", name)));
         const GgufTensor* embeddings = file_.find_tensor("token_embd.weight");
         if (!embeddings || embeddings->shape.size() != 2) return fail("the file has no matrix 'token_embd.weight'");
         c_["vocab_size"] = embeddings->shape[0];
@@ -177,7 +181,13 @@ private:
         c_["rope_theta"] = shortest_decimal(base_f32);
         const int64_t head_dim = c_["head_dim"];
         NIBBLE_TRY(const int64_t rotated, m_.integer_or(key("rope.dimension_count"), head_dim));
-        if (rotated != head_dim)
+        if (row_.partial && (rotated < 0 || rotated > head_dim || rotated % 2 != 0))
+            return fail("metadata key '{}' is {}, the heads have {}", key("rope.dimension_count"), rotated, head_dim);
+        if (row_.partial)
+            c_[row_.partial] = std::string_view(row_.partial) == "rotary_dim"
+                                   ? Json(rotated)
+                                   : Json(static_cast<double>(rotated) / static_cast<double>(head_dim));
+        if (rotated != head_dim && !row_.partial)
             return fail("metadata key '{}' is {}, the heads have {}: partial rotation has no field in config.json",
                         key("rope.dimension_count"), rotated, head_dim);
         NIBBLE_TRY(Json scaling, rope_scaling(base_f32));
@@ -214,8 +224,76 @@ private:
                 NIBBLE_TRY(const double value, finite(name));
                 scaling[beta] = shortest_decimal(value);
             }
+            if (row_.yarn_mscale) NIBBLE_CHECK(yarn_mscale(scaling));
         }
         return scaling;
+    }
+
+    Status yarn_mscale(Json& scaling) const {
+        NIBBLE_TRY(const double all_dim, finite_or(key("rope.scaling.yarn_log_multiplier"), 0));
+        NIBBLE_TRY(const double beta, finite_or(key("attention.temperature_scale"), 0));
+        scaling["mscale"] = 1.0;
+        scaling["mscale_all_dim"] = shortest_decimal(all_dim);
+        scaling["llama_4_scaling_beta"] = shortest_decimal(beta);
+        return Ok{};
+    }
+
+    // Reads the keys of an architecture that its row describes.
+    Status by_row() {
+        std::vector<std::string> known{"expert_gating_func", "attention.layer_norm_epsilon"};
+        for (const GgufField& field : row_.fields) known.emplace_back(field.key);
+        if (row_.window_period > 0)
+            known.insert(known.end(), {"attention.sliding_window", "attention.sliding_window_pattern"});
+        if (row_.yarn_mscale)
+            known.insert(known.end(), {"rope.scaling.yarn_log_multiplier", "attention.temperature_scale"});
+        NIBBLE_CHECK(only_known_keys(known));
+        const bool slides = has("attention.sliding_window");
+        const bool other = slides && !row_.sliding_type.empty();
+        identity(other ? row_.sliding_class : row_.hf_class, other ? row_.sliding_type : row_.model_type);
+        c_[row_.activation_field] = row_.activation;
+        NIBBLE_CHECK(sizes());
+        NIBBLE_CHECK(limits(row_.epsilon, row_.layer_norm ? "layer_norm_epsilon" : "layer_norm_rms_epsilon"));
+        NIBBLE_CHECK(rope(10000));
+        if (other) c_["rope_local_base_freq"] = c_["rope_theta"];
+        for (const GgufBias& bias : row_.biases) c_[bias.field] = any_layer_has(bias.tensor);
+        for (const GgufField& field : row_.fields) NIBBLE_CHECK(read_field(field));
+        if (row_.gating > 0) NIBBLE_CHECK(gating_is(row_.gating, "a sigmoid"));
+        if (row_.query_scale_layers > 0) query_scale(row_.query_scale_layers);
+        if (row_.window_period == 0 || !slides) {
+            c_["sliding_window"] = nullptr;
+            return Ok{};
+        }
+        NIBBLE_CHECK(integer("sliding_window", "attention.sliding_window"));
+        return layer_types(row_.window_period);
+    }
+
+    Status read_field(const GgufField& field) {
+        switch (field.kind) {
+            case GgufField::Kind::integer:
+                return integer(field.field, field.key);
+            case GgufField::Kind::number:
+                return number(field.field, field.key);
+            case GgufField::Kind::boolean:
+                break;
+        }
+        NIBBLE_TRY(c_[field.field], m_.boolean(key(field.key)));
+        return Ok{};
+    }
+
+    // GGUF does not store the query scale of Gemma. As llama.cpp does: the 27B model, known by its number of layers,
+    // scales by hidden / heads, others by head_dim.
+    void query_scale(int64_t layers_of_27b) {
+        const int64_t layers = c_["num_hidden_layers"], hidden = c_["hidden_size"], heads = c_["num_attention_heads"];
+        c_["query_pre_attn_scalar"] = layers == layers_of_27b ? hidden / heads : c_["head_dim"].get<int64_t>();
+    }
+
+    Status layer_types(uint32_t otherwise) {
+        NIBBLE_TRY(const int64_t period, m_.integer_or(key("attention.sliding_window_pattern"), otherwise));
+        if (period < 1) return fail("metadata key '{}' is {}", key("attention.sliding_window_pattern"), period);
+        c_["layer_types"] = Json::array();
+        for (int64_t l = 0, layers = c_["num_hidden_layers"]; l < layers; ++l)
+            c_["layer_types"].push_back((l + 1) % period != 0 ? "sliding_attention" : "full_attention");
+        return Ok{};
     }
 
     Status token_ids() {
@@ -327,10 +405,8 @@ private:
         NIBBLE_TRY(const double local_base, finite_or(key("rope.freq_base_swa"), 10000));
         c_["rope_local_base_freq"] = shortest_decimal(local_base);
         c_["attention_bias"] = false;
-        // GGUF does not store the query scale. As llama.cpp does: the 27B model (62 layers) scales by hidden/heads,
-        // others by head_dim.
-        const int64_t layers = c_["num_hidden_layers"], hidden = c_["hidden_size"], heads = c_["num_attention_heads"];
-        c_["query_pre_attn_scalar"] = layers == 62 ? hidden / heads : c_["head_dim"].get<int64_t>();
+        query_scale(62);
+        const int64_t layers = c_["num_hidden_layers"];
         NIBBLE_TRY(const int64_t period, m_.integer_or(key("attention.sliding_window_pattern"), 6));
         if (period < 1) return fail("metadata key '{}' is {}", key("attention.sliding_window_pattern"), period);
         const bool slides = has("attention.sliding_window");
@@ -438,6 +514,7 @@ private:
 
     const GgufFile& file_;
     const GgufMetadata& m_;
+    GgufArchitecture row_;
     std::string arch_;
     Json c_ = Json::object();
 };

@@ -283,7 +283,7 @@ Result<GgufPlan> plan_gguf_file(ExportSpec spec) {
     NIBBLE_TRY(auto layout, make_gguf_export_layout(spec, model, architecture));
     NIBBLE_TRY(const int64_t vocabulary, vocabulary_of(layout));
     GgufHeader header;
-    NIBBLE_CHECK(add_gguf_hyper_parameters(spec, model, architecture.name, layout, header));
+    NIBBLE_CHECK(add_gguf_hyper_parameters(spec, model, architecture, layout, header));
     NIBBLE_CHECK(add_gguf_tokenizer(spec, vocabulary, header));
     NIBBLE_TRY(std::vector<float> divisors, gguf_rope_divisors(spec));
     if (!divisors.empty())

@@ -28,7 +28,7 @@ struct GgufHeader {
 
 // Adds general.* and the keys of the architecture, in the types that llama.cpp's loader requires. Errors: a field that
 // is missing, has another type or is out of range; a value that llama.cpp's model of this architecture ignores.
-Status add_gguf_hyper_parameters(const ExportSpec& spec, const ModelConfig& model, std::string_view architecture,
+Status add_gguf_hyper_parameters(const ExportSpec& spec, const ModelConfig& model, const GgufArchitecture& architecture,
                                  const GgufExportLayout& layout, GgufHeader& out);
 
 // Returns the values of rope_freqs.weight if config.json scales frequencies as Llama 3 does; empty otherwise.

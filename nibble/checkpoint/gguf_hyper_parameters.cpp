@@ -1,5 +1,6 @@
 #include "checkpoint/gguf_config.h"
 #include "checkpoint/gguf_header.h"
+#include "checkpoint/gguf_json_fields.h"
 #include "io/json_events.h"
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 
 namespace nibble {
 namespace {
+
+using Fields = GgufJsonFields;
 
 // Values of general.file_type (llama_ftype).
 constexpr uint32_t ftype_f32 = 0, ftype_f16 = 1, ftype_bf16 = 32, ftype_mxfp4 = 38, ftype_nvfp4 = 39;
@@ -21,88 +24,21 @@ uint32_t file_type(const GgufExportLayout& layout) {
     return any(GgmlType::bf16) ? ftype_bf16 : any(GgmlType::f16) ? ftype_f16 : ftype_f32;
 }
 
-// Reads the fields of a JSON object; errors name the field.
-class Fields {
-public:
-    explicit Fields(const Json& object) : object_(object) {}
-
-    // Null fields count as absent, as in Python.
-    bool has(const char* field) const {
-        const auto at = object_.find(field);
-        return at != object_.end() && !at->is_null();
-    }
-    Result<uint32_t> integer(const char* field) const {
-        const auto at = object_.find(field);
-        if (at == object_.end() || !at->is_number_integer() || at->get<int64_t>() < 0 || at->get<int64_t>() > INT32_MAX)
-            return fail("config.json: '{}' must be an integer from 0 to {}", field, INT32_MAX);
-        return at->get<uint32_t>();
-    }
-    Result<uint32_t> integer_or(const char* field, uint32_t fallback) const {
-        return has(field) ? integer(field) : fallback;
-    }
-    Result<double> number(const char* field) const {
-        const auto at = object_.find(field);
-        if (at == object_.end() || !at->is_number() || !std::isfinite(static_cast<float>(at->get<double>())))
-            return fail("config.json: '{}' must be a number", field);
-        return at->get<double>();
-    }
-    Result<double> number_or(const char* field, double fallback) const { return has(field) ? number(field) : fallback; }
-    Result<bool> boolean_or(const char* field, bool fallback) const {
-        if (!has(field)) return fallback;
-        const Json& value = *object_.find(field);
-        if (!value.is_boolean()) return fail("config.json: '{}' must be true or false", field);
-        return value.get<bool>();
-    }
-    Result<std::string> text_or(const char* field, std::string_view fallback) const {
-        if (!has(field)) return std::string(fallback);
-        const Json& value = *object_.find(field);
-        if (!value.is_string()) return fail("config.json: '{}' must be a string", field);
-        return value.get<std::string>();
-    }
-    Result<Json> object_or_null(const char* field) const {
-        if (!has(field)) return Json();
-        const Json& value = *object_.find(field);
-        if (!value.is_object()) return fail("config.json: '{}' must be an object", field);
-        return value;
-    }
-
-private:
-    const Json& object_;
-};
-
-// Parameters of the rotary embedding of (full) attention. Gemma 3 has one object per kind of layer.
-struct GgufRope {
-    Json scaling;  // null: no scaling
-    double base = 10000;
-    std::optional<double> local_base = std::nullopt;
-    std::string type;
-    double partial = 1;  // the share of a head that rotates, where config.json has it
-};
-
-Result<GgufRope> rope_of(const Json& config) {
-    GgufRope rope;
-    NIBBLE_TRY(rope.scaling, Fields(config).object_or_null("rope_parameters"));
-    if (rope.scaling.contains("full_attention")) {
-        NIBBLE_TRY(rope.local_base, Fields(rope.scaling["sliding_attention"]).number("rope_theta"));
-        rope.scaling = Json(rope.scaling["full_attention"]);
-    }
-    if (rope.scaling.is_null()) return rope;
-    NIBBLE_TRY(rope.base, Fields(rope.scaling).number("rope_theta"));
-    const Fields scaling(rope.scaling);
-    NIBBLE_TRY(rope.type, scaling.text_or("rope_type", "default"));
-    NIBBLE_TRY(rope.partial, scaling.number_or("partial_rotary_factor", 1));
-    if (rope.type == "default" || rope.type == "none") rope.scaling = Json();
-    return rope;
-}
-
 class HyperParameters {
 public:
-    HyperParameters(const ExportSpec& spec, const ModelConfig& model, std::string_view architecture,
+    HyperParameters(const ExportSpec& spec, const ModelConfig& model, const GgufArchitecture& architecture,
                     const GgufExportLayout& layout, GgufHeader& out)
-        : spec_(spec), model_(model), config_(spec.config), arch_(architecture), layout_(layout), out_(out) {}
+        : spec_(spec),
+          model_(model),
+          config_(spec.config),
+          row_(architecture),
+          arch_(architecture.name),
+          layout_(layout),
+          out_(out) {}
 
     Status add() {
         NIBBLE_CHECK(general());
+        if (!row_.model_type.empty()) return by_row();
         if (arch_ == "llama") return llama();
         if (arch_ == "gemma3") return gemma3();
         if (arch_.starts_with("nemotron_h")) return nemotron_h();
@@ -184,8 +120,8 @@ private:
     }
 
     Status rope() {
-        NIBBLE_TRY(const GgufRope rope, rope_of(spec_.config));
-        if (rope.partial != 1 && !gated_delta())
+        NIBBLE_TRY(const GgufRope rope, gguf_rope_of(spec_.config));
+        if (rope.partial != 1 && !gated_delta() && !row_.partial)
             return fail("config.json: partial_rotary_factor {} has no counterpart in llama.cpp's {}", rope.partial,
                         arch_);
         put("rope.freq_base", static_cast<float>(rope.base));
@@ -200,7 +136,9 @@ private:
         put("rope.scaling.factor", static_cast<float>(factor));
         if (rope.type == "linear") return Ok{};
         for (const char* field : {"attention_factor", "mscale", "mscale_all_dim"})
-            if (scaling.has(field)) return fail("config.json: rope scaling with '{}' has no GGUF writer", field);
+            if (scaling.has(field) && !row_.yarn_mscale && !is_default_factor(scaling, field, factor))
+                return fail("config.json: rope scaling with '{}' has no GGUF writer", field);
+        if (row_.yarn_mscale) NIBBLE_CHECK(yarn_mscale(scaling));
         NIBBLE_TRY(const uint32_t length, scaling.integer("original_max_position_embeddings"));
         put("rope.scaling.original_context_length", length);
         for (const char* field : {"beta_fast", "beta_slow"}) {
@@ -208,6 +146,25 @@ private:
             NIBBLE_TRY(const double beta, scaling.number(field));
             put(fmt::format("rope.scaling.yarn_{}", field), static_cast<float>(beta));
         }
+        return Ok{};
+    }
+
+    // Whether the field is the attention_factor that llama.cpp's yarn has without one.
+    static bool is_default_factor(const Fields& scaling, std::string_view field, double factor) {
+        const auto given = scaling.number_or("attention_factor", 0);
+        return field == "attention_factor" && given.ok() && std::abs(*given - (0.1 * std::log(factor) + 1)) < 1e-6;
+    }
+
+    // llama.cpp's mistral3: mscale is 1, and the original length is the period of the queries' temperature.
+    Status yarn_mscale(const Fields& scaling) {
+        NIBBLE_TRY(const double mscale, scaling.number_or("mscale", 1));
+        if (mscale != 1 || scaling.has("attention_factor"))
+            return fail("config.json: rope scaling with an 'mscale' of {} or an 'attention_factor' has no GGUF writer",
+                        mscale);
+        NIBBLE_TRY(const double all_dim, scaling.number_or("mscale_all_dim", 0));
+        put("rope.scaling.yarn_log_multiplier", static_cast<float>(all_dim));
+        NIBBLE_TRY(const double beta, scaling.number_or("llama_4_scaling_beta", 0));
+        put("attention.temperature_scale", static_cast<float>(beta));
         return Ok{};
     }
 
@@ -238,6 +195,118 @@ private:
         if (!has_experts()) return Ok{};
         NIBBLE_CHECK(integer("expert_count", "num_local_experts"));
         return integer("expert_used_count", "num_experts_per_tok");
+    }
+
+    // Returns the attention of every layer.
+    std::vector<const AttentionConfig*> attentions() const {
+        std::vector<const AttentionConfig*> found;
+        for (const BlockConfig& b : model_.blocks) {
+            if (const auto* a = std::get_if<AttentionConfig>(&b.mixer)) found.push_back(a);
+            const auto* both = std::get_if<ParallelConfig>(&b.mixer);
+            for (size_t i = 0; both && i < both->branches.size(); ++i)
+                if (const auto* a = std::get_if<AttentionConfig>(&both->branches[i].mixer)) found.push_back(a);
+        }
+        return found;
+    }
+
+    // Adds the keys of an architecture that its row describes.
+    Status by_row() {
+        NIBBLE_CHECK(activation_is(row_.activation_field, row_.activation));
+        const auto layers = attentions();
+        if (layers.empty()) return fail("config.json: the model has no attention");
+        const AttentionConfig& a = *layers[0];
+        NIBBLE_CHECK(row_allows(a));
+        NIBBLE_CHECK(sizes());
+        NIBBLE_CHECK(integer("feed_forward_length", "intermediate_size"));
+        put("attention.head_count_kv", static_cast<uint32_t>(a.kv_heads));
+        put("attention.key_length", static_cast<uint32_t>(a.head_dim));
+        put("attention.value_length", static_cast<uint32_t>(a.head_dim));
+        NIBBLE_CHECK(number(row_.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+                            row_.epsilon));
+        int dims = 0;
+        for (size_t l = 0; l < layers.size(); ++l) {
+            const bool rotates = layers[l]->rope.dims > 0;
+            dims = std::max(dims, layers[l]->rope.dims);
+            if (row_.unrotated_period > 0 && rotates != ((l + 1) % row_.unrotated_period != 0))
+                return fail(
+                    "config.json: in llama.cpp's {}, every {} layers one has no rotary embedding, which layer "
+                    "{} contradicts",
+                    arch_, row_.unrotated_period, l);
+        }
+        put("rope.dimension_count", static_cast<uint32_t>(dims));
+        NIBBLE_CHECK(rope());
+        NIBBLE_CHECK(windows(layers));
+        for (const GgufField& field : row_.fields) NIBBLE_CHECK(add_field(field));
+        if (row_.gating > 0) put("expert_gating_func", row_.gating);
+        if (row_.query_scale_layers > 0) NIBBLE_CHECK(gemma_query_scale(row_.query_scale_layers));
+        return Ok{};
+    }
+
+    Status add_field(const GgufField& field) {
+        switch (field.kind) {
+            case GgufField::Kind::number:
+                return number(field.key, field.field);
+            case GgufField::Kind::boolean: {
+                NIBBLE_TRY(const bool value, config_.boolean_or(field.field, false));
+                put(field.key, value);
+                return Ok{};
+            }
+            default:
+                break;
+        }
+        NIBBLE_TRY(const uint32_t value, config_.integer(field.field));
+        if (value == 0 && std::string_view(field.key) == "expert_shared_count")
+            return fail("config.json: '{}' is 0, llama.cpp's {} needs shared experts", field.field, arch_);
+        put(field.key, value);
+        return Ok{};
+    }
+
+    // Refuses a model that the graph of this architecture cannot compute.
+    Status row_allows(const AttentionConfig& a) const {
+        const bool tied = model_.head == model_.embedding;
+        if (tied && row_.head == GgufArchitecture::Head::own)
+            return fail("config.json: 'tie_word_embeddings' is true, llama.cpp's {} has a head of its own", arch_);
+        if (!tied && row_.head == GgufArchitecture::Head::tied)
+            return fail("config.json: 'tie_word_embeddings' is false, llama.cpp's {} shares embedding and head", arch_);
+        if (row_.square && int64_t{a.heads} * a.head_dim != model_.hidden)
+            return fail("config.json: {} heads of {} are not 'hidden_size', {}, as llama.cpp's {} needs", a.heads,
+                        a.head_dim, model_.hidden, arch_);
+        for (const char* field : {"attention_bias", "mlp_bias", "use_bias", "use_qkv_bias"}) {
+            const bool read = std::ranges::any_of(
+                row_.biases, [&](const GgufBias& bias) { return std::string_view(bias.field) == field; });
+            NIBBLE_TRY(const bool has, config_.boolean_or(field, false));
+            if (has && !read) return fail("config.json: '{}' has no counterpart in llama.cpp's {}", field, arch_);
+        }
+        if (model_.head_bias) return fail("config.json: the bias of the head has no counterpart in GGUF");
+        NIBBLE_TRY(const GgufRope rope, gguf_rope_of(spec_.config));
+        if (rope.type == "llama3" && !row_.llama3_rope)
+            return fail("config.json: rope scaling llama3 has no counterpart in llama.cpp's {}", arch_);
+        if (rope.local_base && *rope.local_base != rope.base)
+            return fail("config.json: layers with a window have rope_theta {}, others {}; llama.cpp's {} has one",
+                        *rope.local_base, rope.base, arch_);
+        return Ok{};
+    }
+
+    // A layer slides unless its number is a multiple of a period.
+    Status windows(const std::vector<const AttentionConfig*>& layers) {
+        if (!slides_any(layers)) {
+            if (row_.window_period > 0 && row_.sliding_type.empty())
+                return fail("config.json: no layer has a window, llama.cpp's {} has layers with one", arch_);
+            return Ok{};
+        }
+        if (row_.window_period == 0)
+            return fail("config.json: sliding windows have no counterpart in llama.cpp's {}", arch_);
+        const auto full = std::ranges::find(layers, 0, &AttentionConfig::window);
+        const auto leading = static_cast<uint32_t>(full - layers.begin());
+        const uint32_t period = full == layers.end() ? std::max(row_.window_period, leading + 1) : leading + 1;
+        for (size_t l = 0; l < layers.size(); ++l)
+            if ((layers[l]->window > 0) != ((l + 1) % period != 0))
+                return fail("config.json: 'layer_types' does not repeat every {} layers at layer {}", period, l);
+        put("attention.sliding_window_pattern", period);
+        return integer("attention.sliding_window", "sliding_window");
+    }
+    static bool slides_any(const std::vector<const AttentionConfig*>& layers) {
+        return std::ranges::any_of(layers, [](const AttentionConfig* a) { return a->window > 0; });
     }
 
     // For qwen2, qwen3, qwen3moe and seed_oss: attention is full in every layer.
@@ -338,21 +407,21 @@ private:
             return fail("config.json: 'attn_logit_softcapping' has no counterpart in llama.cpp's gemma3");
         if (config_.has("final_logit_softcapping"))
             NIBBLE_CHECK(number("final_logit_softcapping", "final_logit_softcapping"));
-        NIBBLE_CHECK(gemma3_query_scale());
+        NIBBLE_CHECK(gemma_query_scale(62));
         NIBBLE_TRY(const uint32_t pattern, gemma3_period());
         if (pattern == 1 || !config_.has("sliding_window")) return Ok{};
         put("attention.sliding_window_pattern", pattern);
         return integer("attention.sliding_window", "sliding_window");
     }
 
-    // llama.cpp recognizes the 27B model by its 62 layers; it scales queries by hidden/heads there, else by the head
-    // size.
-    Status gemma3_query_scale() const {
+    // llama.cpp recognizes the 27B model by its number of layers; it scales queries by hidden/heads there, else by the
+    // head size.
+    Status gemma_query_scale(uint32_t layers_of_27b) const {
         NIBBLE_TRY(const uint32_t width, head_dim());
         NIBBLE_TRY(const uint32_t hidden, config_.integer("hidden_size"));
         NIBBLE_TRY(const uint32_t heads, config_.integer("num_attention_heads"));
         NIBBLE_TRY(const uint32_t layers, config_.integer("num_hidden_layers"));
-        const uint32_t expected = layers == 62 ? hidden / heads : width;
+        const uint32_t expected = layers == layers_of_27b ? hidden / heads : width;
         NIBBLE_TRY(const double scalar, config_.number_or("query_pre_attn_scalar", expected));
         if (scalar == expected) return Ok{};
         return fail("config.json: 'query_pre_attn_scalar' is {}, llama.cpp computes with {}", scalar, expected);
@@ -447,6 +516,7 @@ private:
     const ExportSpec& spec_;
     const ModelConfig& model_;
     Fields config_;
+    const GgufArchitecture& row_;
     std::string arch_;
     const GgufExportLayout& layout_;
     GgufHeader& out_;
@@ -454,13 +524,13 @@ private:
 
 }  // namespace
 
-Status add_gguf_hyper_parameters(const ExportSpec& spec, const ModelConfig& model, std::string_view architecture,
+Status add_gguf_hyper_parameters(const ExportSpec& spec, const ModelConfig& model, const GgufArchitecture& architecture,
                                  const GgufExportLayout& layout, GgufHeader& out) {
     return HyperParameters(spec, model, architecture, layout, out).add();
 }
 
 Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec) {
-    NIBBLE_TRY(const GgufRope rope, rope_of(spec.config));
+    NIBBLE_TRY(const GgufRope rope, gguf_rope_of(spec.config));
     if (rope.scaling.is_null() || rope.type != "llama3") return std::vector<float>();
     const Fields scaling(rope.scaling), config(spec.config);
     Llama3Rope llama3;

@@ -45,27 +45,36 @@ Result<GgmlType> plain_type(const ExportTensor& t, const std::string& name) {
     return t.dtype == DType::f16 ? GgmlType::f16 : GgmlType::bf16;
 }
 
-// Returns advice for a matrix that GGUF cannot store quantized.
+// Returns advice for matrices that GGUF cannot store quantized.
+std::string leave_out(std::span<const std::string_view> modules) {
+    std::string rules;
+    for (const std::string_view module : modules)
+        rules += fmt::format("{}{{quantizer_name: '*{}*', enable: false}}", rules.empty() ? "" : ", ", module);
+    return fmt::format("leave {} out: end the recipe's quant_cfg with {}", modules.size() > 1 ? "them" : "it", rules);
+}
 std::string leave_out(const ExportTensor& t) {
-    return fmt::format("leave it out: end the recipe's quant_cfg with {{quantizer_name: '*{}*', enable: false}}",
-                       last_name(module_of_weight(t.name)));
+    const std::string_view module = last_name(module_of_weight(t.name));
+    return leave_out(std::span(&module, 1));
 }
 
-Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name, const GgufArchitecture& architecture) {
-    if (!gguf_holds(t.format))
-        return fail("{}: {} has no type in GGUF (nvfp4 and mxfp4 have): choose another recipe", show_name(t.name),
-                    format_name(t.format));
-    if (t.shape.size() != 2 || always_f32(name, 2))
-        return fail("{}: must stay unquantized in GGUF; {}", show_name(t.name), leave_out(t));
+// Returns why a matrix cannot be quantized in GGUF, where leaving it out of the recipe helps.
+std::optional<std::string> why_unquantized(const ExportTensor& t, const std::string& name,
+                                           const GgufArchitecture& architecture) {
+    if (t.shape.size() != 2 || always_f32(name, 2)) return "must stay unquantized in GGUF";
     const GgmlType type = t.format == Format::nvfp4 ? GgmlType::nvfp4 : GgmlType::mxfp4;
     if (const int64_t block = ggml_type_info(type).block; t.shape[1] % block != 0)
-        return fail("{}: rows of {} are not whole blocks of {}, which {} in GGUF needs; {}", show_name(t.name),
-                    t.shape[1], block, ggml_type_name(type), leave_out(t));
+        return fmt::format("rows of {} are not whole blocks of {}, which {} in GGUF needs", t.shape[1], block,
+                           ggml_type_name(type));
     const std::string_view kind = kind_of(name);
     if (type == GgmlType::nvfp4 &&
         (!std::ranges::count(scalable, kind) || std::ranges::count(architecture.unscaled, kind)))
-        return fail("{}: llama.cpp reads no tensor scale for {} of {}, so it cannot be NVFP4; {}", show_name(t.name),
-                    kind, architecture.name, leave_out(t));
+        return fmt::format("llama.cpp reads no tensor scale for {} of {}, so it cannot be NVFP4", kind,
+                           architecture.name);
+    return {};
+}
+
+Result<GgmlType> quantized_type(const ExportTensor& t) {
+    const GgmlType type = t.format == Format::nvfp4 ? GgmlType::nvfp4 : GgmlType::mxfp4;
     if (t.input_scale && type != GgmlType::nvfp4)
         return fail("{}: GGUF cannot store an input_scale for {} weights", show_name(t.name), format_name(t.format));
     if (t.activation != ActivationFormat::none && !t.input_scale)
@@ -87,6 +96,7 @@ public:
             return fail(
                 "GGUF does not name a KV cache format ({}): convert with --drop kv_scale, or quantize without it",
                 kv_name(spec_.kv));
+        NIBBLE_CHECK(check_formats());
         for (const ExportTensor& t : spec_.tensors) NIBBLE_CHECK(add(t));
         for (const auto& [name, stack] : stacks_)
             if (stack.have != stack.experts)
@@ -100,6 +110,43 @@ private:
         int64_t experts = 0, have = 0;
         std::vector<bool> seen{};
     };
+
+    // Error: quantized matrices that must not be quantized. The message has them all, by the name of their modules.
+    Status check_formats() const {
+        struct Group {
+            std::string reason, first;
+            int64_t others = 0;
+            std::vector<std::string_view> modules{};
+        };
+        std::vector<Group> groups;
+        for (const ExportTensor& t : spec_.tensors) {
+            const auto part = parts_.find(t.name);
+            if (t.format == Format::none || part == parts_.end()) continue;
+            if (!gguf_holds(t.format))
+                return fail("{}: {} has no type in GGUF (nvfp4 and mxfp4 have): choose another recipe",
+                            show_name(t.name), format_name(t.format));
+            auto reason = why_unquantized(t, part->second.gguf, architecture_);
+            if (!reason) continue;
+            auto group = std::ranges::find(groups, *reason, &Group::reason);
+            if (group == groups.end())
+                group = groups.insert(groups.end(), Group{std::move(*reason), show_name(t.name), -1});
+            ++group->others;
+            const std::string_view module = last_name(module_of_weight(t.name));
+            if (!std::ranges::count(group->modules, module)) group->modules.push_back(module);
+        }
+        if (groups.empty()) return Ok{};
+        std::string message;
+        std::vector<std::string_view> modules;
+        for (const Group& group : groups) {
+            message += (message.empty() ? "" : "; ") + group.first;
+            if (group.others > 0)
+                message += fmt::format(" and {} more ({})", group.others, fmt::join(group.modules, ", "));
+            message += ": " + group.reason;
+            for (const std::string_view module : group.modules)
+                if (!std::ranges::count(modules, module)) modules.push_back(module);
+        }
+        return fail("{}; {}", message, leave_out(modules));
+    }
 
     Status add(const ExportTensor& t) {
         if (prediction_.contains(t.name))
@@ -117,8 +164,7 @@ private:
             return fail("{}: GGUF holds no scalars and no empty tensors", show_name(t.name));
         const GgufPart& part = found->second;
         const std::string& name = part.gguf;
-        NIBBLE_TRY(const GgmlType type,
-                   t.format == Format::none ? plain_type(t, name) : quantized_type(t, name, architecture_));
+        NIBBLE_TRY(const GgmlType type, t.format == Format::none ? plain_type(t, name) : quantized_type(t));
         GgufPlace place{.type = type, .transform = part.transform};
         const GgmlTypeInfo& info = ggml_type_info(type);
         place.row_bytes = cols_of(t) / info.block * info.bytes;

@@ -5,34 +5,11 @@
 #include "io/json_events.h"
 
 #include <algorithm>
-#include <array>
 
 namespace nibble {
 namespace {
 
 using enum GgufTransform;
-
-// The graphs of these architectures do not apply scales in the plain MLP (llama.cpp in llama-cpp-python 0.3.36), so
-// NVFP4 weights run but give wrong outputs (found by tests/oracles/llamacpp_families.py).
-constexpr std::array<std::string_view, 3> plain_mlp{"ffn_gate", "ffn_up", "ffn_down"};
-
-// The graph of qwen3next multiplies with the scales of experts, attn_output and output alone.
-constexpr std::array<std::string_view, 8> qwen3next_unscaled{
-    "attn_q", "attn_k", "attn_v", "ssm_in", "ssm_out", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"};
-
-constexpr std::array gguf_architectures{
-    GgufArchitecture{.name = "llama", .neighbours = true, .stray_biases = true},
-    GgufArchitecture{.name = "qwen2", .unscaled = plain_mlp, .stray_biases = true},
-    GgufArchitecture{.name = "qwen3", .stray_biases = true},
-    GgufArchitecture{.name = "qwen3moe", .stray_biases = true},
-    GgufArchitecture{.name = "gemma3", .unscaled = plain_mlp},
-    GgufArchitecture{.name = "nemotron_h", .stray_biases = true},
-    GgufArchitecture{.name = "nemotron_h_moe", .stray_biases = true},
-    GgufArchitecture{.name = "qwen3next", .unscaled = qwen3next_unscaled, .ffn_norm = "post_attention_norm"},
-    GgufArchitecture{.name = "qwen35", .ffn_norm = "post_attention_norm"},
-    GgufArchitecture{.name = "qwen35moe", .ffn_norm = "post_attention_norm"},
-    GgufArchitecture{.name = "seed_oss", .unscaled = plain_mlp, .ffn_norm = "post_attention_norm"},
-};
 
 class GgufPartList {
 public:
@@ -64,7 +41,10 @@ private:
         return parts_.back();
     }
     void norm(const std::string& tensor, std::string_view kind) {
-        if (!tensor.empty()) add(tensor, std::string(kind) + ".weight", model_.norm_plus_one ? norm_shift : none);
+        if (tensor.empty()) return;
+        add(tensor, std::string(kind) + ".weight", model_.norm_plus_one ? norm_shift : none);
+        if (model_.norm_bias && tensor.ends_with(".weight"))
+            add(tensor.substr(0, tensor.size() - 6) + "bias", std::string(kind) + ".bias");
     }
     void bias(const std::string& module, std::string_view kind, bool announced, GgufTransform transform = none,
               int heads = 0, int head_dim = 0) {
@@ -185,7 +165,7 @@ private:
 
 Result<GgufArchitecture> find_gguf_architecture(std::string_view name) {
     std::string known;
-    for (const GgufArchitecture& architecture : gguf_architectures) {
+    for (const GgufArchitecture& architecture : gguf_architectures()) {
         if (architecture.name == name) return architecture;
         known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.name);
     }

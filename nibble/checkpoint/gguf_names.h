@@ -26,6 +26,21 @@ enum class GgufTransform : uint8_t {
     flatten,     // GGUF {groups, n / groups}, HF {n}
 };
 
+// A key below "<architecture>." and the field of config.json that has its value.
+struct GgufField {
+    enum class Kind : uint8_t { integer, number, boolean };
+    const char* key;
+    const char* field;
+    Kind kind = Kind::integer;
+};
+
+// A field of config.json that a GGUF file shows by its tensors: `tensor` is the name in a layer.
+struct GgufBias {
+    const char* field;
+    const char* tensor;
+};
+
+// A row of the table of llama.cpp's architectures (gguf_architectures.cpp).
 struct GgufArchitecture {
     std::string_view name;  // general.architecture
     // Kinds of tensors ("ffn_up") whose `.scale` llama.cpp loads but never applies.
@@ -33,7 +48,33 @@ struct GgufArchitecture {
     bool neighbours = false;                 // llama.cpp rotates pairs (2i, 2i+1), so rows of q and k are permuted
     std::string_view ffn_norm = "ffn_norm";  // name of the norm before a feed-forward network
     bool stray_biases = false;  // files may have biases of single linears, whatever config.json states about biases
+
+    // From here on: for architectures whose keys follow from this row. model_type empty: their keys have code of their
+    // own (gguf_hyper_parameters.cpp, gguf_config.cpp).
+    std::string_view model_type = {}, hf_class = {};
+    // The model_type of files with a sliding window, if it differs.
+    std::string_view sliding_type = {}, sliding_class = {};
+    const char* activation_field = "hidden_act";
+    std::string_view activation = "silu";
+    const char* epsilon = "rms_norm_eps";
+    bool layer_norm = false;  // the epsilon is that of LayerNorm
+    std::span<const GgufField> fields = {};
+    std::span<const GgufBias> biases = {};  // biases that the graph adds; others are refused
+    enum class Head : uint8_t { any, own, tied } head = Head::any;
+    bool square = false;            // heads * head_dim must be hidden_size
+    bool llama3_rope = false;       // the graph reads rope_freqs
+    bool yarn_mscale = false;       // it reads rope.scaling.yarn_log_multiplier, mscale_all_dim (with mscale 1)
+    const char* partial = nullptr;  // field of a partial rotation; nullptr: heads rotate as a whole
+    // A layer slides if (layer + 1) % period != 0. 0: no windows.
+    uint32_t window_period = 0;
+    uint32_t unrotated_period = 0;  // a layer has no rotary embedding if (layer + 1) % unrotated_period == 0
+    uint32_t gating = 0;            // expert_gating_func; 0: not written
+    uint32_t query_scale_layers =
+        0;  // gemma2, gemma3: the model with this number of layers scales queries by hidden / heads
+    std::string_view fixed = "{}";  // fields that the architecture implies
 };
+
+std::span<const GgufArchitecture> gguf_architectures();
 
 // Returns the architecture of this name. Error: it is unknown; the message lists the known ones.
 Result<GgufArchitecture> find_gguf_architecture(std::string_view name);

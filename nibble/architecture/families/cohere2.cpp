@@ -49,7 +49,8 @@ extern const Family cohere2{.model_type = "cohere2",
         "layer_norm_eps": 1e-05, "tie_word_embeddings": true, "attention_bias": false, "sliding_window": 4096,
         "rope_theta": 10000.0})",
                             .describe = read_cohere2,
-                            .spellings = cohere2_spellings};
+                            .spellings = cohere2_spellings,
+                            .gguf = "cohere2"};
 
 }  // namespace family
 }  // namespace nibble

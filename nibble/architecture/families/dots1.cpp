@@ -39,7 +39,8 @@ extern const Family dots1{.model_type = "dots1",
         "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false, "routed_scaling_factor": 1.0,
         "sliding_window": 4096, "max_window_layers": 62, "rope_theta": 10000.0})",
                           .describe = read_dots1,
-                          .spellings = dots1_spellings};
+                          .spellings = dots1_spellings,
+                          .gguf = "dots1"};
 
 }  // namespace family
 }  // namespace nibble

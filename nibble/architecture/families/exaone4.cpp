@@ -44,7 +44,8 @@ extern const Family exaone4{.model_type = "exaone4",
         "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "sliding_window": 4096, "sliding_window_pattern": 4,
         "rope_theta": 10000.0})",
-                            .describe = read_exaone4};
+                            .describe = read_exaone4,
+                            .gguf = "exaone4"};
 
 }  // namespace family
 }  // namespace nibble

@@ -42,7 +42,8 @@ extern const Family gemma2{.model_type = "gemma2",
         "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192, "rms_norm_eps": 1e-06,
         "tie_word_embeddings": true, "attention_bias": false, "query_pre_attn_scalar": 256, "sliding_window": 4096,
         "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0, "rope_theta": 10000.0})",
-                           .describe = read_gemma2};
+                           .describe = read_gemma2,
+                           .gguf = "gemma2"};
 
 }  // namespace family
 }  // namespace nibble

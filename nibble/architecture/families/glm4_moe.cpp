@@ -35,7 +35,8 @@ extern const Family glm4_moe{.model_type = "glm4_moe",
         "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": true, "use_qk_norm": false,
         "rope_theta": 10000.0, "partial_rotary_factor": 0.5})",
                              .describe = read_glm4_moe,
-                             .spellings = glm4_moe_spellings};
+                             .spellings = glm4_moe_spellings,
+                             .gguf = "glm4moe"};
 
 }  // namespace family
 }  // namespace nibble

@@ -35,7 +35,8 @@ extern const Family granite{.model_type = "granite",
         "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-06,
         "tie_word_embeddings": false, "attention_bias": false, "mlp_bias": false, "embedding_multiplier": 1.0,
         "logits_scaling": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 1.0, "rope_theta": 10000.0})",
-                            .describe = read_granite};
+                            .describe = read_granite,
+                            .gguf = "granite"};
 
 }  // namespace family
 }  // namespace nibble

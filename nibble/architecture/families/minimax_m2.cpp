@@ -45,7 +45,8 @@ extern const Family minimax_m2{.model_type = "minimax_m2",
         "max_position_embeddings": 196608, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
         "num_experts_per_tok": 8, "num_local_experts": 256, "rope_theta": 5000000.0})",
                                .describe = read_minimax_m2,
-                               .spellings = minimax_m2_spellings};
+                               .spellings = minimax_m2_spellings,
+                               .gguf = "minimax-m2"};
 
 }  // namespace family
 }  // namespace nibble

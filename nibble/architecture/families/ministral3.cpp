@@ -28,7 +28,8 @@ extern const Family ministral3{.model_type = "ministral3",
             "max_position_embeddings": 262144, "llama_4_scaling_beta": 0.1}})",
                                .describe = read_ministral3,
                                .multimodal = "mistral3",
-                               .multimodal_root = "language_model.model."};
+                               .multimodal_root = "language_model.model.",
+                               .gguf = "mistral3"};
 
 }  // namespace family
 }  // namespace nibble

@@ -40,7 +40,8 @@ extern const Family olmo2{.model_type = "olmo2",
         "vocab_size": 50304, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
         "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-05,
         "tie_word_embeddings": false, "attention_bias": false, "rope_theta": 10000.0})",
-                          .describe = read_olmo2};
+                          .describe = read_olmo2,
+                          .gguf = "olmo2"};
 
 extern const Family olmo3{.model_type = "olmo3",
                           .defaults = R"({
@@ -48,7 +49,8 @@ extern const Family olmo3{.model_type = "olmo3",
         "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-05,
         "tie_word_embeddings": false, "attention_bias": false, "sliding_window": 4096, "rope_theta": 500000.0,
         "rope_local_base_freq": 500000.0})",
-                          .describe = read_olmo3};
+                          .describe = read_olmo3,
+                          .gguf = "olmo2"};
 
 }  // namespace family
 }  // namespace nibble

@@ -41,7 +41,8 @@ extern const Family smollm3{.model_type = "smollm3",
         "num_attention_heads": 16, "num_key_value_heads": 4, "hidden_act": "silu", "max_position_embeddings": 32768,
         "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "attention_bias": false, "mlp_bias": false,
         "use_sliding_window": false, "no_rope_layer_interval": 4, "rope_theta": 2000000.0})",
-                            .describe = read_smollm3};
+                            .describe = read_smollm3,
+                            .gguf = "smollm3"};
 
 }  // namespace family
 }  // namespace nibble

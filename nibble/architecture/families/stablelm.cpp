@@ -37,7 +37,8 @@ extern const Family stablelm{.model_type = "stablelm",
         "use_parallel_residual": false, "rope_theta": 10000.0,
         "partial_rotary_factor": 0.25})",
                              .describe = read_stablelm,
-                             .spellings = stablelm_spellings};
+                             .spellings = stablelm_spellings,
+                             .gguf = "stablelm"};
 
 }  // namespace family
 }  // namespace nibble

@@ -37,7 +37,8 @@ extern const Family starcoder2{.model_type = "starcoder2",
         "num_attention_heads": 24, "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh",
         "max_position_embeddings": 4096, "norm_epsilon": 1e-05, "tie_word_embeddings": true, "use_bias": true,
         "rope_theta": 10000.0})",
-                               .describe = read_starcoder2};
+                               .describe = read_starcoder2,
+                               .gguf = "starcoder2"};
 
 }  // namespace family
 }  // namespace nibble
