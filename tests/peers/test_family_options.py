@@ -27,6 +27,15 @@ except ImportError:
     sys.exit(77)
 
 transformers.logging.set_verbosity_error()
+
+
+def first_of_equals(self, k, dim=-1, largest=True, sorted=True):
+    """Replaces topk, which chooses any of equal values: an indexer with few heads scores many keys with exactly 0."""
+    values, indices = torch.sort(self, dim=dim, descending=largest, stable=True)
+    return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
+
+
+torch.Tensor.topk = torch.topk = first_of_equals
 torch.set_num_threads(1)
 TOLERANCE = 2e-5  # relative to the largest logit
 TOKENS = 48
@@ -78,7 +87,7 @@ def text_of(config):
 
 def patterns(text):
     """Other patterns of layers: the kinds of the golden model in another order and number."""
-    lists = [k for k, v in text.items() if isinstance(v, list) and len(v) == text["num_hidden_layers"] and k not in ("mlp_multipliers",)]
+    lists = [k for k, v in text.items() if isinstance(v, list) and len(v) == text["num_hidden_layers"] and k not in ("mlp_multipliers", "time_step_limit")]
     n = text["num_hidden_layers"]
     orders = {"longer": [*range(n), *range(n)][:n + 2], "reversed": list(reversed(range(n)))}
     for name, order in orders.items():
@@ -96,13 +105,14 @@ def ropes(text):
     if not isinstance(rope, dict):
         return
 
-    def changed(update, drop=()):
+    def changed(update):
         new = copy.deepcopy(rope)
         nested = [v for v in new.values() if isinstance(v, dict)]
         for one in nested or [new]:
             if one.get("rope_type") in ("default", "yarn", "llama3", "linear"):
-                for key in drop:
-                    one.pop(key, None)
+                if "rope_type" in update:
+                    for key in set(one) - {"rope_theta", "partial_rotary_factor"}:
+                        del one[key]
                 one.update(update)
         return {"rope_parameters": new}
 

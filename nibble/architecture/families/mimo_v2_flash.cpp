@@ -29,7 +29,8 @@ Result<ModelConfig> read_mimo(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(Trunk t, read_trunk(f, root));
     NIBBLE_TRY(AttentionConfig full, read_heads(f, t.model.hidden));
     NIBBLE_TRY(MlpConfig mlp, read_mlp(f));
-    NIBBLE_CHECK(read_biases(f, full, mlp));
+    NIBBLE_TRY(full.qkv_bias, f.boolean_or("attention_bias", false));  // o_proj has none
+    NIBBLE_CHECK(f.must_be("mlp_bias", false));
     NIBBLE_TRY(const int64_t v_dim, f.integer("v_head_dim"));
     NIBBLE_TRY(const double value_scale, f.factor_or("attention_value_scale", 1.0));
     full.v_dim = static_cast<int>(v_dim);

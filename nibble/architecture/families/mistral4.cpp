@@ -9,6 +9,7 @@ namespace {
 Result<LatentAttentionConfig> read_attention(ConfigFields& f, int64_t context) {
     NIBBLE_TRY(LatentAttentionConfig a, read_latent_heads(f));
     const int64_t dims = a.rope.dims, head = a.nope_dim + dims;
+    NIBBLE_CHECK(f.must_be("head_dim", head));
     const double share = static_cast<double>(dims) / static_cast<double>(head);
     NIBBLE_TRY(
         a.rope,

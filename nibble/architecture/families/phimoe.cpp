@@ -15,6 +15,7 @@ Result<ModelConfig> read_phimoe(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(d.attention.window, f.integer_or("sliding_window", 0));
     f.ignore("input_jitter_noise");  // used in training only
     MoeConfig moe{.router = MoeConfig::Router::sparse_mixer};
+    NIBBLE_CHECK(f.must_be("num_experts_per_tok", 2));  // transformers' sparse mixer always chooses two
     NIBBLE_CHECK(set_experts(f, moe, "num_local_experts", "num_experts_per_tok"));
     NIBBLE_TRY(const double jitter, f.number("router_jitter_noise", 0.0, 1.0));
     moe.jitter = static_cast<float>(jitter);

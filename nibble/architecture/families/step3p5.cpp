@@ -56,6 +56,7 @@ Result<ModelConfig> read_step(ConfigFields& f, const std::string& root) {
     moe.routed_scaling = static_cast<float>(scaling);
     moe.expert.intermediate = static_cast<int>(width);
     moe.shared.intermediate = static_cast<int>(shared);
+    moe.shared.bias = mlp.bias;
     NIBBLE_TRY(const auto limits, read_limits(f, "swiglu_limits", t.layers));
     NIBBLE_TRY(const auto shared_limits, read_limits(f, "swiglu_limits_shared", t.layers));
     NIBBLE_TRY(const auto slides, sliding_layers(f, t.layers, [](int64_t) { return false; }));
