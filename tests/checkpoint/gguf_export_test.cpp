@@ -324,6 +324,10 @@ TEST(GgufExport, Nvfp4WhereLlamaCppIgnoresTheScaleIsRefused) {
         open_export(spec_for(model, Format::nvfp4, true, dir / "x.gguf", Dialect::gguf), ExportMode::create));
     EXPECT_NE(message.find("reads no tensor scale for ffn_"), std::string::npos) << message;
     EXPECT_NE(message.find("of qwen2"), std::string::npos) << message;
+    // The message names all affected matrices and the rules that leave them out.
+    for (const char* part : {"ffn_gate of", "ffn_up of", "ffn_down of", "'*gate_proj*', enable: false}, ",
+                             "'*up_proj*', enable: false}", "'*down_proj*', enable: false}", " more ("})
+        EXPECT_NE(message.find(part), std::string::npos) << part << ": " << message;
     EXPECT_TRUE(
         open_export(spec_for(model, Format::mxfp4, false, dir / "x.gguf", Dialect::gguf), ExportMode::create).ok());
 }
