@@ -149,7 +149,7 @@ private:
         return Ok{};
     }
 
-    // Whether the field is the attention_factor that llama.cpp's yarn has without one.
+    // Returns true if the field is the attention_factor that llama.cpp's yarn has without one.
     static bool is_default_factor(const Fields& scaling, std::string_view field, double factor) {
         const auto given = scaling.number_or("attention_factor", 0);
         return field == "attention_factor" && given.ok() && std::abs(*given - (0.1 * std::log(factor) + 1)) < 1e-6;
