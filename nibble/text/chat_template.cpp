@@ -159,7 +159,9 @@ Result<Rendering> ChatTemplate::render(const Json& own, const Json& data, const 
         const Marked text = interpreter.run(tree_->body, std::move(values));
         return Rendering{text.text(), text.data()};
     } catch (const Failure& failure) {
-        return at_line(failure);
+        Error error = at_line(failure);
+        if (meter.ok()) return error;
+        return std::move(error).as(meter.error().kind());
     }
 }
 

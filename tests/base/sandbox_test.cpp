@@ -85,7 +85,7 @@ TEST(Sandbox, ASandboxThatIsNotToBeHadIsAnError) {
         {program("forbidden", "echo bwrap: No permissions to create new namespace >&2; echo more >&2; exit 1\n"),
          "runs no program here: bwrap: No permissions to create new namespace (are user namespaces forbidden?)"},
         {program("silent", "exit 3\n"), "runs no program here: exit status 3"},
-        {program("hangs", "exec sleep 100\n"), "for more than 5 seconds"},
+        {program("hangs", "exec sleep 100\n"), "needed more than 5 seconds for the command"},
     };
     for (const auto& [path, message] : cases) {
         const auto sandbox = Sandbox::open(path);
