@@ -163,7 +163,8 @@ Result<AwqScales> awq_lite(const AwqWeights& weights, const AwqInputs& inputs, c
     int64_t rows = 0;
     for (size_t i = 0; i < weights.count; ++i) {
         NIBBLE_TRY(const MatrixView w, weights.read(i));
-        if (w.cols != cols) return fail("statistics of {} inputs for {} columns", cols, w.cols);
+        if (w.cols != cols)
+            return fail("calibration statistics have {} inputs, the matrix has {} columns", cols, w.cols);
         add_importance(w, format_layout(spec.format).whole_inputs(), sum);
         rows += w.rows;
     }

@@ -194,8 +194,10 @@ Result<SolveGaps> nibble_best(const MatrixView& weight, DType weights, const Gra
                               const NibbleBestOptions& options, const SolverKernels& kernels, ThreadPool& pool,
                               const QuantSpan& out) {
     if (weight.cols % block) return fail("{} columns are not whole blocks of 16", weight.cols);
-    if (h.size() != weight.cols) return fail("statistics of {} inputs for {} columns", h.size(), weight.cols);
-    if (g && g->size() != weight.rows) return fail("statistics of {} outputs for {} rows", g->size(), weight.rows);
+    if (h.size() != weight.cols)
+        return fail("calibration statistics have {} inputs, the matrix has {} columns", h.size(), weight.cols);
+    if (g && g->size() != weight.rows)
+        return fail("calibration statistics have {} outputs, the matrix has {} rows", g->size(), weight.rows);
     if (!nibble_best_holds(out.tensor_scale))
         return fail("weights with a tensor scale of {} are too small", out.tensor_scale);
     const int64_t ordered = options.order_blocks ? block : 0;
