@@ -6,6 +6,8 @@
 #include "checkpoint/text_config.h"
 #include "io/json_events.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>

@@ -17,9 +17,20 @@ void add_quiet_where_missing(CLI::App& command) {
     if (subcommands.empty() && !command.get_option_no_throw("--quiet")) command.add_flag("--quiet", what);
 }
 
+// Leaves out the second empty line that CLI11 writes after the flags of commands with hidden ones.
+class HelpFormatter : public CLI::Formatter {
+public:
+    std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+        std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
+        for (size_t at = 0; (at = text.find("\n\n\n", at)) != text.npos;) text.erase(at, 1);
+        return text;
+    }
+};
+
 }  // namespace
 
 void add_commands(CLI::App& app, RunCommand& run) {
+    app.formatter(std::make_shared<HelpFormatter>());
     app.require_subcommand(0, 1);  // a missing command is reported below, because CLI11 would not name a misspelled one
     app.set_version_flag("--version", version_text);
     app.footer("`nibble help COMMAND` shows the flags of a command and an example.");
