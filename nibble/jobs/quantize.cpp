@@ -298,7 +298,10 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& given_options, const 
     NIBBLE_TRY(Plan plan, make_plan(options, settings, *opened, {.scales = given ? &*given : nullptr}));
     if (settings.dialect != Dialect::gguf) NIBBLE_CHECK(refuse_empty_plan(options, plan));
     NIBBLE_TRY(const ExportSpec planned, export_spec(options, settings, *opened, plan, placeholder_scales(plan)));
-    NIBBLE_CHECK(check_export(planned).as(ErrorKind::recipe));
+    if (const Status free = check_export(planned).as(ErrorKind::recipe); !free.ok()) {
+        if (place.alone() || !made_by_this_command(options)) return free.error();
+        return report_without_text(QuantizeReport::Outcome::by_another_rank);  // published in the meantime
+    }
     note_outside_links(*opened, planned.side_files, hooks);
     const bool calibrates = !options.calib.file.empty();
     NIBBLE_CHECK(refuse_device_calibration_by_ranks(options, settings.device, place));

@@ -191,7 +191,10 @@ Status RankJob::prepare(const ExportSpec& spec) {
             const std::string name = it->path().filename().string();
             if (name.starts_with(file_prefix) || name == prepared_name) fs::remove(it->path(), ignored);
         }
-        NIBBLE_CHECK(open_export(spec, ExportMode::resume));
+        if (const auto made = open_export(spec, ExportMode::resume); !made.ok()) {
+            if (finished()) return Ok{};  // another rank published the output in the meantime
+            return made.error();
+        }
         const std::string token = new_token();
         NIBBLE_CHECK(write_file_atomically(rank_out_path(options_.out, ".partial") / token_name, token));
         NIBBLE_CHECK(write_file_atomically(folder_ / prepared_name, token));
@@ -257,9 +260,16 @@ Result<bool> RankJob::work(const Checkpoint& source, const Plan& plan, const Job
     const fs::path journal = rank_out_path(options_.out, ".partial") / Journal::file_name;
     std::unique_ptr<Journal> earlier;
     if (fs::exists(journal)) {
-        NIBBLE_TRY(earlier, Journal::read(journal, identity_));
+        auto read = Journal::read(journal, identity_);
+        if (read.ok())
+            earlier = *std::move(read);
+        else if (fs::exists(journal))  // otherwise another rank moved it, because it publishes the output
+            return read.error();
     }
-    NIBBLE_TRY(const auto out, open_export(spec, ExportMode::share));
+    const auto opened = open_export(spec, ExportMode::share);
+    if (!opened.ok() && finished()) return false;  // another rank published the output in the meantime
+    if (!opened.ok()) return opened.error();
+    const auto& out = *opened;
     const Work work{source, plan, job, pool, *out, earlier.get()};
     const std::vector<int> files = order(*out);
     if (std::ssize(files) < options_.place.size && options_.place.rank == 0)
